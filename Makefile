@@ -121,7 +121,7 @@ DORMANT ?= 1000
 IN_VM ?= $(DECLARED)
 .PHONY: reboots
 reboots: setup ## reboots of a vm with declared tasks; of a container, beside as many bare units; REBOOTS=10, DECLARED=50, DORMANT=1000, IN_VM=50 or 0
-	$(if $(filter-out 0,$(IN_VM)),$(BOOT) --reboot --packages xfsprogs --timeout 3600 -- env PYTHONPATH=/srv \
+	$(if $(filter-out 0,$(IN_VM)),$(BOOT) --reboot --packages xfsprogs --timeout 7200 -- env PYTHONPATH=/srv \
 	    python3 -m tests.machine.reboots --reboots $(REBOOTS) --tasks $(IN_VM))
 	$(BOOT) --backend container --machines server,client1 --timeout 7200 -- env PYTHONPATH=/srv \
 	    python3 -m tests.cluster.reboots --reboots $(REBOOTS) --tasks $(DECLARED) --dormant $(DORMANT)

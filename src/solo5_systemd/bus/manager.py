@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from typing import Any
 
 from solo5_systemd.base.concurrency import gather, retry
@@ -229,7 +228,7 @@ class Manager(UnitReader):
         if not state.over and state.control_group and self._states.has_run(state):
             frozen = self._states.frozen(state.control_group)
             if frozen is not None:
-                return replace(state, frozen=frozen)
+                return state._replace(frozen=frozen)
         return await self.state(state.task)
 
     async def active_state(self, unit: str) -> ActiveState:
@@ -249,7 +248,7 @@ class Manager(UnitReader):
             return None
         job = found.get("Job")
         queued = restarts or (isinstance(job, list) and bool(job[0]))
-        return replace(state, restart=str(found.get("Restart")), queued=queued, on_failure=bool(found.get("OnFailure")))
+        return state._replace(restart=str(found.get("Restart")), queued=queued, on_failure=bool(found.get("OnFailure")))
 
     async def reload_time_left(self, unit: str) -> float | None:
         """Return in how many seconds PID 1 ends the reload of a service; None: never, or it is not being reloaded."""
@@ -274,7 +273,7 @@ class Manager(UnitReader):
         missing = [each for each in wanted(kind, over=False) if each[1] not in found]
         begun = unit_state(unit.name, found | await self._properties(unit_path(unit.name), missing))
         assert begun is not None  # noqa: S101 - the unit of a task
-        return replace(begun, log_fields=unit.marks) if unit.marks else begun
+        return begun._replace(log_fields=unit.marks) if unit.marks else begun
 
     async def _call_all(self, calls: Sequence[Call]) -> Sequence[Any]:
         if len(calls) == 1:  # without a task of its own, which takes a tenth of the time of a call

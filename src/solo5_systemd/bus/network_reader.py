@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from solo5_systemd.base.event_loop import off_the_loop
 from solo5_systemd.base.names import TaskName
+from solo5_systemd.cgroup.hierarchy import read
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -101,8 +102,7 @@ def read_endpoints() -> "dict[TaskName, Endpoints]":
     found = {}
     for task in tasks:
         try:
-            with open(f"{directory}/{task}.json", "rb", buffering=0) as file:  # noqa: PTH123 - as above
-                endpoints = endpoints_of(json.loads(file.read()))
+            endpoints = endpoints_of(json.loads(read(f"{directory}/{task}.json") or b""))
         except (OSError, ValueError, RecursionError):
             continue
         if endpoints is not None:

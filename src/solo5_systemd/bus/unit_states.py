@@ -7,7 +7,6 @@ The files are private to systemd: callers read a property that is missing here f
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import cache
 
 from solo5_systemd.base.declared_units import declared_task, prepared_fields
@@ -50,12 +49,15 @@ def _log_fields(data: bytes | None) -> dict[str, object]:
     """Return LogExtraFields=, parsed: each assignment follows its length, 64 bits little-endian."""
     if data is None:
         return {}
+    text = data.decode("latin-1")  # a character for each byte
     fields: dict[str, str] = {}
     position = 0
     while position < len(data):
         start = position + _LENGTH_SIZE
         position = start + int.from_bytes(data[position:start], "little")
-        name, equals, word = data[start:position].decode("utf-8", "replace").partition("=")
+        name, equals, word = text[start:position].partition("=")
+        if not word.isascii():
+            word = word.encode("latin-1").decode("utf-8", "replace")
         if equals:
             fields[name] = unescaped(word) if "\\" in word else word
     return {"LogExtraFields": fields} if position == len(data) else {}
@@ -146,7 +148,7 @@ class UnitStates:
         if state is None:
             return None
         if row.kind is UnitKind.SCOPE and state.control_group:
-            return replace(state, log_fields=read_fields(f"{self._root}{state.control_group}"))
+            return state._replace(log_fields=read_fields(f"{self._root}{state.control_group}"))
         if declared_task(row.unit) is not None:
-            return replace(state, log_fields={**state.log_fields, **prepared_fields(state.task)})
+            return state._replace(log_fields={**state.log_fields, **prepared_fields(state.task)})
         return state

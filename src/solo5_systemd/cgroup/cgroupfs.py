@@ -4,6 +4,7 @@ Parsers are imported where they are used, for startup time: a list of tasks take
 """
 
 import time
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,7 @@ class CgroupFs:
     async def usages(self) -> "Mapping[TaskName, Usage]":
         """Return a full sample of each running task, found below solo5.slice without a D-Bus call."""
 
+        @cache
         def device(number: str) -> str:
             try:
                 return (BLOCKS / number).readlink().name

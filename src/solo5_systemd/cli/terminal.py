@@ -23,7 +23,7 @@ from solo5_systemd.cli.render import size, visible_line
 _COLOURS = {"green": "32", "yellow": "33", "red": "31"}
 _CLEAR = b"\x1b[H\x1b[J"
 _CLEAR_LINE = "\r\x1b[K"
-_CONTROL = re.compile(rf"(\x1b\[(?:0|{'|'.join(_COLOURS.values())})m)|([\x00-\x08\x0b-\x1f\x7f-\x9f\udc80-\udc9f])")
+_CONTROL = rf"(\x1b\[(?:0|{'|'.join(_COLOURS.values())})m)|([\x00-\x08\x0b-\x1f\x7f-\x9f\udc80-\udc9f])"
 """A colour; or a control character, which could move the cursor or change the terminal."""
 
 
@@ -39,8 +39,9 @@ class Screen:
 
     def write(self, text: str) -> None:
         """Write text to standard output, control characters other than newline, tab and colours escaped."""
-        visible = _CONTROL.sub(lambda found: found[1] or printable(found[2]), text)
-        _put(self._out, visible.encode("utf-8", "surrogateescape"))
+        if not text.replace("\n", "").isprintable():  # in a tenth of the time that the pattern takes
+            text = re.sub(_CONTROL, lambda found: found[1] or printable(found[2]), text)
+        _put(self._out, text.encode("utf-8", "surrogateescape"))
 
     def json(self, value: object) -> None:
         """Write an indented JSON document to standard output. Lone surrogates (bytes not in UTF-8) are escaped."""

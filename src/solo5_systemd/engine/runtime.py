@@ -7,7 +7,6 @@ orphans at `Runtime.gc`. No state is kept between calls: each reads PID 1 again.
 import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import replace
 from functools import cached_property
 from signal import SIGTERM
 from typing import TYPE_CHECKING
@@ -153,7 +152,7 @@ class Runtime(Queries):
         """Return the ended task; reset the failed state of a requested stop: after INT or TERM, hvt exits with 1."""
         after = await self._units.state(state.task)
         if after is None or after.invocation != state.invocation:  # a scope, which systemd unloads; or it was removed
-            after = replace(state, active=ActiveState.INACTIVE)
+            after = state._replace(active=ActiveState.INACTIVE)
         task = await self._view(after)
         if task.outcome is not None and task.outcome.clean and after.active is ActiveState.FAILED:
             await self._units.reset_failed([after.unit])

@@ -49,7 +49,7 @@ def decode(data: bytes) -> DriverState:
             "the task once more.",
         )
     state = record(DriverState, fields)
-    return replace(state, run=replace(state.run, active=ActiveState.ACTIVE))
+    return replace(state, run=state.run._replace(active=ActiveState.ACTIVE))
 
 
 def verify(stored: DriverState, boot: str, found: UnitState | None) -> UnitState:

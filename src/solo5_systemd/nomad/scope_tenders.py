@@ -10,7 +10,7 @@ import subprocess
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -141,7 +141,7 @@ class ScopeChildren:
             [child] = spawned
             child.execute()
             self.children[workload.name] = child
-        return replace(started, state=replace(started.state, started=since))
+        return started._replace(state=started.state._replace(started=since))
 
     async def wait(self, name: TaskName) -> int | None:
         """Wait for a child, and return its exit status, negative for a signal; None: the task has no child here."""

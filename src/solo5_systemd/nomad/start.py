@@ -140,7 +140,7 @@ class Start(StartCallbacks):
         for limit in event_messages.limits(self._workload, started.reservation):
             self._publish(limit)
         fields = {name: text for name, text in run.log_fields.items() if name in (TENDER, LOG_NAMESPACE)}
-        run = replace(run, active=ActiveState.ACTIVE, log_fields=fields)
+        run = run._replace(active=ActiveState.ACTIVE, log_fields=fields)
         ended = self._background.create_task(wait_for_end(self._session, self._scopes, run))
         try:
             network = ports.network_override(started.reservation, self._config, options)
@@ -218,7 +218,7 @@ class Start(StartCallbacks):
             except NoSuchTaskError:
                 raise error from None
             # systemd has no start time of a scope. `since` is earlier, so that no console line is missed.
-            return replace(found, state=replace(found.state, started=found.started or since))
+            return found._replace(state=found.state._replace(started=found.started or since))
 
     def _with_files(self) -> Workload:
         """Return the workload with its first image that exists, or else the first, and volumes as they are mounted."""

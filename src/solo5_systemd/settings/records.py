@@ -1,4 +1,6 @@
-"""Records: frozen dataclasses, whose fields are read from and written to named, plain values by their annotations.
+"""Records: frozen dataclasses or named tuples, whose fields are read from and written to plain, named values.
+
+How, follows from their annotations.
 
 A plain value is a boolean, an integer, a text, a list of them, or a table, as TOML, JSON, HCL and D-Bus have them all.
 So each type is parsed and formatted here once, and a field that is added to a class is in each language. A key that the
@@ -8,7 +10,7 @@ What an operator sets is a record as well, whose fields are made by `setting`: e
 `make tables` writes it to the manuals.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, field, fields, is_dataclass
 from enum import StrEnum
 from functools import cache, reduce
@@ -152,12 +154,23 @@ def entries(kind: Any) -> Sequence[Entry]:
     """Return the fields of a class of records. One that may be None is None where its key is missing."""
     hints = get_type_hints(kind, include_extras=True)
     found = []
-    for each in fields(kind):
-        default = each.default if each.default_factory is MISSING else each.default_factory()
-        if default is MISSING and NoneType in get_args(hints[each.name]):
+    for name, default, metadata in _fields_of(kind):
+        if default is MISSING and NoneType in get_args(hints[name]):
             default = None
-        found.append(Entry(each.name, type_of(hints[each.name]), default, each.metadata))
+        found.append(Entry(name, type_of(hints[name]), default, metadata))
     return tuple(found)
+
+
+def _is_record(hint: Any) -> bool:
+    return is_dataclass(hint) or hasattr(hint, "_field_defaults")
+
+
+def _fields_of(kind: Any) -> Iterator[tuple[str, object, Mapping[str, Any]]]:
+    if not is_dataclass(kind):
+        yield from ((name, kind._field_defaults.get(name, MISSING), {}) for name in kind._fields)
+        return
+    for each in fields(kind):
+        yield each.name, each.default if each.default_factory is MISSING else each.default_factory(), each.metadata
 
 
 @cache
@@ -171,11 +184,11 @@ def type_of(hint: Any) -> Type:
     if NoneType in arguments:
         return type_of(reduce(or_, (each for each in arguments if each is not NoneType)))
     if get_origin(hint) is tuple:
-        is_record = arguments[0] not in TYPES and is_dataclass(arguments[0])  # `AddressRange` is a dataclass and a text
+        is_record = arguments[0] not in TYPES and _is_record(arguments[0])  # `AddressRange` is a dataclass and a text
         return _records(arguments[0]) if is_record else _list(type_of(arguments[0]))
     if get_origin(hint) is Mapping:
         return _table(*map(type_of, arguments))
-    if isinstance(hint, type) and is_dataclass(hint):
+    if isinstance(hint, type) and _is_record(hint):
         return Type(lambda table, key: record(hint, table.table(key)), document, kind=hint)
     assert issubclass(hint, StrEnum), hint  # noqa: S101 - a field of a class of ours
     return Type(lambda table, key: table.word(key, hint), str)

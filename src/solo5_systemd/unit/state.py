@@ -5,9 +5,8 @@ Property names are those of org.freedesktop.systemd1(5). An ActiveState= that th
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from solo5_systemd.base.names import TaskName, UnitKind, kind_of_unit, task_of_unit, task_scope, task_service
 from solo5_systemd.task.log_fields import LOG_NAMESPACE, TENDER, log_fields
@@ -70,8 +69,7 @@ TYPE_END_PROPERTIES = {
 """Properties to read of a unit that is over only: for running units they would double the cost of a listing."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class UnitState:
+class UnitState(NamedTuple):
     """The state of one task's unit.
 
     Times are in microseconds, 0 for "never": `started` and `ended` since the epoch, `main_start`, `main_exit` and
@@ -83,6 +81,7 @@ class UnitState:
     task: TaskName
     unit: str
     active: ActiveState
+    log_fields: Mapping[str, str]
     invocation: str = ""
     frozen: bool = False
     result: str = "success"
@@ -97,7 +96,6 @@ class UnitState:
     memory_peak: int | None = None
     memory_max: int | None = None
     control_group: str = ""
-    log_fields: Mapping[str, str]
     restart: str = "no"
     queued: bool = False
     on_failure: bool = False
@@ -195,10 +193,10 @@ def after_run(run: UnitState, properties: Mapping[str, Any]) -> UnitState | None
     if now is None or not run.invocation or now.invocation != run.invocation:
         return None
     if now.active is ActiveState.ACTIVATING and now.main_exit:  # it has ended, and Restart= will start another one
-        now = replace(now, active=ActiveState.INACTIVE if now.result == "success" else ActiveState.FAILED)
+        now = now._replace(active=ActiveState.INACTIVE if now.result == "success" else ActiveState.FAILED)
     if not now.over:
-        return replace(run, active=now.active)
-    return replace(now, started=run.started, log_fields=run.log_fields)
+        return run._replace(active=now.active)
+    return now._replace(started=run.started, log_fields=run.log_fields)
 
 
 def _amount(found: int | None) -> int | None:

@@ -14,7 +14,7 @@ from solo5_systemd.task.properties import Property, TransientUnit
 from solo5_systemd.unit.state import ActiveState
 
 RUN = "ab" * 16
-FIELDS = (b"SOLO5_TASK=web", b"NOTE=two\nlines")
+FIELDS = (b"SOLO5_TASK=web", b"NOTE=two\nlines", "TOWN=Köln".encode(), b"LONG=" + b"x" * 100_000, b"BAD=\xff")
 CGROUP = f"solo5.slice/solo5-shared.slice/{UNIT}"
 
 
@@ -46,7 +46,8 @@ async def test_the_start_time_of_a_run_alone_is_requested(
     (state,) = await manager.states()
     assert (state.task, state.active) == (WEB, ActiveState.ACTIVE)
     assert (state.invocation, state.main_pid, state.control_group, state.frozen) == (RUN, 42, f"/{CGROUP}", True)
-    assert state.log_fields == {"SOLO5_TASK": "web", "NOTE": "two\nlines"}
+    texts = {"SOLO5_TASK": "web", "NOTE": "two\nlines", "TOWN": "Köln", "LONG": "x" * 100_000, "BAD": "\ufffd"}
+    assert state.log_fields == texts
     assert (state.started, systemd.read) == (9, ["ExecMainStartTimestamp"])
 
 

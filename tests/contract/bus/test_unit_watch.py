@@ -50,7 +50,7 @@ def a_run(**fields: object) -> UnitState:
         main_pid=42,
         log_fields={"SOLO5_TENDER": "hvt"},
     )
-    return replace(known, **fields)  # type: ignore[arg-type]
+    return known._replace(**fields)  # type: ignore[arg-type]
 
 
 def stopped() -> Unit:
@@ -210,7 +210,7 @@ async def test_a_run_in_progress_is_known_without_a_message(
     for frozen in (False, True):
         freezer.write_text(f"{int(frozen)}\n")
         run = a_run(control_group="/x")
-        assert await manager.current(run) == replace(run, frozen=frozen)
+        assert await manager.current(run) == run._replace(frozen=frozen)
     assert (systemd.calls, systemd.read) == ([], [])
 
 

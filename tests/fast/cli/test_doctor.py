@@ -112,7 +112,7 @@ def test_two_files_with_one_port_are_listed(tmp_path: Path) -> None:
 def test_a_task_whose_socket_unit_has_failed_is_listed(solo5ctl: Solo5ctl, tmp_path: Path) -> None:
     (tmp_path / "web.unikernel").write_text("[Unikernel]\nImage=/web\nIdleSec=5min\nIdleAction=stop\n")
     assert "not started for packets" not in solo5ctl("doctor").out
-    solo5ctl.engine.machine.units.loaded["web.socket"] = replace(ended().state, active=ActiveState.FAILED)
+    solo5ctl.engine.machine.units.loaded["web.socket"] = ended().state._replace(active=ActiveState.FAILED)
     assert "web.socket has failed: see `systemctl status web.socket`" in solo5ctl("doctor").out
 
 

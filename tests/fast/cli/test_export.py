@@ -54,7 +54,7 @@ def export_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Export:
 
 
 def with_fields(**fields: str) -> Task:
-    return replace(TASK, state=replace(TASK.state, log_fields={**FIELDS, **fields}))
+    return TASK._replace(state=TASK.state._replace(log_fields={**FIELDS, **fields}))
 
 
 def test_a_task_is_what_was_typed_to_start_it(export_lines: Export) -> None:
@@ -76,7 +76,7 @@ def test_a_task_is_what_was_typed_to_start_it(export_lines: Export) -> None:
 
 def test_limits_are_those_of_the_cgroup_and_the_lease(export_lines: Export) -> None:
     limits = Reservation(task=TASK.name, leases=(replace(LEASE, limits=Limits(egress=())),))
-    found = export_lines(replace(TASK, reservation=limits), memory_max="max", cpu_max="150000 100000", cpu_weight="7")
+    found = export_lines(TASK._replace(reservation=limits), memory_max="max", cpu_max="150000 100000", cpu_weight="7")
     assert [line for line in found if line.startswith(("MemoryMax", "CPU", "Egress"))] == [
         "MemoryMax=infinity",
         "CPUs=1.5",
@@ -91,7 +91,7 @@ def test_limits_are_those_of_the_cgroup_and_the_lease(export_lines: Export) -> N
 def test_an_idle_time_is_that_of_the_task(export_lines: Export) -> None:
     for stops, expected in ((False, ["IdleSec=60"]), (True, ["IdleSec=60", "IdleAction=stop"])):
         held = Reservation(task=TASK.name, leases=(LEASE,), idle_s=60, idle_stops=stops)
-        found = export_lines(replace(TASK, reservation=held))
+        found = export_lines(TASK._replace(reservation=held))
         assert [line for line in found if line.startswith("Idle")] == expected
     assert not any(line.startswith("Idle") for line in export_lines(running()))
 
@@ -132,7 +132,7 @@ def test_a_task_of_nomad_has_its_job_in_comments_and_its_labels(export_lines: Ex
     nomad = {"NOMAD_JOB_NAME": "site", "NOMAD_GROUP_NAME": "g\nExecStart=", "NOMAD_TASK_NAME": "web", "TEAM": "a"}
     namespace = {"SOLO5_NETWORK_NAMESPACE": "/var/run/netns/x", "SOLO5_DNS": "9.9.9.9"}
     inside = Reservation(task=TASK.name, leases=(replace(LEASE, network=NetworkName("namespace")),))
-    found = export_lines(replace(with_fields(**nomad, **namespace), reservation=inside))
+    found = export_lines(with_fields(**nomad, **namespace)._replace(reservation=inside))
     assert "Network=service=default" in found
     assert any(line.startswith("# It is a task of Nomad (site/g\\x0aExecStart=/web)") for line in found)
     assert (
@@ -145,7 +145,7 @@ def test_a_task_of_nomad_has_its_job_in_comments_and_its_labels(export_lines: Ex
 
 
 def test_a_namespace_of_an_operator_is_kept(export_lines: Export) -> None:
-    task = replace(with_fields(SOLO5_NETWORK_NAMESPACE="/run/netns/web"), reservation=None)
+    task = with_fields(SOLO5_NETWORK_NAMESPACE="/run/netns/web")._replace(reservation=None)
     assert "NetworkNamespace=/run/netns/web" in export_lines(task)
 
 
@@ -174,7 +174,7 @@ def test_a_dormant_task_is_its_declaration(solo5ctl: Solo5ctl, tmp_path: Path, m
     (tmp_path / "old.unikernel.d").mkdir()
     for name, text in (("", "# mine\n[Unikernel]\nImage=/srv/old.hvt"), (".d/50-a.conf", "[Service]\nTasksMax=7\n")):
         (tmp_path / f"old.unikernel{name}").write_text(text)
-    solo5ctl.engine.known = {task.name: task for task in (replace(ended("old"), asleep=STARTED),)}
+    solo5ctl.engine.known = {task.name: task for task in (ended("old")._replace(asleep=STARTED),)}
     result = solo5ctl("export", "old")
     assert (result.status, result.err) == (0, "")
     assert [line for line in result.out.splitlines() if line] == [

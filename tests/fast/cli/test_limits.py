@@ -39,7 +39,7 @@ REPAIRS = (
 def engine() -> FakeRuntime:
     web = running("web", networked=True)
     assert web.reservation is not None
-    web = replace(web, reservation=replace(web.reservation, leases=(replace(LEASE, limits=LIMITS),)))
+    web = web._replace(reservation=replace(web.reservation, leases=(replace(LEASE, limits=LIMITS),)))
     engine = FakeRuntime(web)
     policy = NetworkPolicy(egress=egress(["10.0.0.0/8"]), rate=Rate(sent=10**7))
     shown = replace(NETWORK, policy=policy, dropped=COUNTED, resolver=resolver(["9.9.9.9"], ["example.org"]))
@@ -107,7 +107,7 @@ def test_a_task_shows_its_limits_and_what_they_dropped() -> None:
 
     held = having(LIMITS)
     drops = of_nics(endpoints(held).nics, {NetworkName("default"): COUNTED})
-    task = replace(task, reservation=held)
+    task = task._replace(reservation=held)
     shown = list(task_fields(task, 0, drops=drops))
     assert ("Egress", f"{LEASE.nic} 10.0.0.0/8:5432/tcp") in shown
     assert ("Rate", f"{LEASE.nic} sent=1M") in shown
@@ -117,14 +117,14 @@ def test_a_task_shows_its_limits_and_what_they_dropped() -> None:
     [nic] = document["nics"]
     assert (nic["egress"], nic["rate"]) == (["10.0.0.0/8:5432/tcp"], ["sent=1M"])
     closed = having(Limits(egress=()))
-    shown = list(task_fields(replace(task, reservation=closed), 0))
+    shown = list(task_fields(task._replace(reservation=closed), 0))
     assert ("Egress", f"{LEASE.nic} none") in shown
     assert "Rate" not in dict(shown)
     only = having(Limits(rate=Rate(sent=5000)))
-    assert "Egress" not in dict(task_fields(replace(task, reservation=only), 0))
+    assert "Egress" not in dict(task_fields(task._replace(reservation=only), 0))
     router = having(Limits(routes=routes(["192.168.2.0/24"])))
-    assert ("Routes", f"{LEASE.nic} 192.168.2.0/24") in list(task_fields(replace(task, reservation=router), 0))
-    document = task_json(replace(task, reservation=only))
+    assert ("Routes", f"{LEASE.nic} 192.168.2.0/24") in list(task_fields(task._replace(reservation=router), 0))
+    document = task_json(task._replace(reservation=only))
     assert "egress" not in document["nics"][0]
 
 

@@ -33,7 +33,7 @@ WEB, IDLE = TaskName("web"), TaskName("idle")
 @pytest.fixture
 def engine() -> FakeRuntime:
     web = running("web", networked=True)
-    web = replace(web, state=replace(web.state, log_fields={**web.state.log_fields, **NOMAD}))
+    web = web._replace(state=web.state._replace(log_fields={**web.state.log_fields, **NOMAD}))
     engine = FakeRuntime(web, running("idle"))
     full = USAGE._replace(pressure={**(USAGE.pressure or {})})
     engine.rounds = iter([{IDLE: UNKNOWN, WEB: FULL._replace(usage=full)}])

@@ -144,7 +144,7 @@ def test_a_network_with_ipv6_is_shown_with_its_prefix(solo5ctl: Solo5ctl, engine
     six = replace(NETWORK, ipv6=IPv6Network("fd00:1::/64"), gateway6=gateway, nat66=True, ra=True, dropped=counts)
     engine.machine.networks.overview = (six,)
     lease = replace(LEASE, ipv6=IPv6Interface("fd00:1::7/64"), gateway6=gateway)
-    engine.known[task.name] = replace(task, reservation=Reservation(task=task.name, leases=(lease,)))
+    engine.known[task.name] = task._replace(reservation=Reservation(task=task.name, leases=(lease,)))
     text = solo5ctl("network", "inspect", "default").out
     shown = ("IPv6 prefix: fd00:1::/64", "IPv6 gateway: fd00:1::1", "Advertised: yes", "NAT66: yes")
     assert [line for line in (*shown, "Refused: fd00:1::7 3 packets") if line not in text] == []

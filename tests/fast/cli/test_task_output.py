@@ -50,10 +50,10 @@ def test_every_ending_has_a_status_of_its_own(ending: Ending) -> None:
 
 def test_unknown_times_are_left_out() -> None:
     scope = running(kind=UnitKind.SCOPE)
-    timeless = replace(scope, state=replace(scope.state, started=0))
+    timeless = scope._replace(state=scope.state._replace(started=0))
     assert status(timeless, NOW) == "Up"
     gone = ended()
-    assert status(replace(gone, state=replace(gone.state, ended=0), outcome=None), NOW) == "Ended"
+    assert status(gone._replace(state=gone.state._replace(ended=0), outcome=None), NOW) == "Ended"
 
 
 def test_ports_and_addresses_have_podmans_format() -> None:
@@ -102,7 +102,7 @@ def test_json_of_a_running_task() -> None:
 
 def test_json_has_no_keys_for_unknown_values() -> None:
     task = running()
-    bare = replace(task, state=replace(task.state, main_pid=0, started=0, control_group="", log_fields={"TEAM": "web"}))
+    bare = task._replace(state=task.state._replace(main_pid=0, started=0, control_group="", log_fields={"TEAM": "web"}))
     assert task_output.task_json(bare) == {
         "name": "web",
         "phase": "running",
@@ -164,7 +164,7 @@ def test_fields_of_a_running_task_name_unit_nic_and_ports() -> None:
     assert "Outcome" not in shown
     assert "Journal" not in shown
     task = running()
-    of_guests = replace(task, state=replace(task.state, log_fields={"SOLO5_LOG_NAMESPACE": "guests"}))
+    of_guests = task._replace(state=task.state._replace(log_fields={"SOLO5_LOG_NAMESPACE": "guests"}))
     assert dict(task_output.task_fields(of_guests, NOW))["Journal"] == "namespace guests"
     over = dict(task_output.task_fields(ended(), NOW))
     assert (over["Outcome"], "Main PID" in over) == ("the guest exited with 0", False)
@@ -174,7 +174,7 @@ def test_name_servers_and_host_name_are_shown_where_an_argument_has_them() -> No
     task = running()
     fields = {"SOLO5_DNS": "9.9.9.9,192.0.2.53", "SOLO5_DNS_SEARCH": "example.org", "SOLO5_HOSTNAME": "shop"}
     fields["SOLO5_HOSTS"] = "db=192.0.2.7,up=10.89.0.1"
-    used = replace(task, state=replace(task.state, log_fields={**task.state.log_fields, **fields}))
+    used = task._replace(state=task.state._replace(log_fields={**task.state.log_fields, **fields}))
     shown = dict(task_output.task_fields(used, NOW))
     assert (shown["Hostname"], shown["Search domains"]) == ("shop", "example.org")
     assert shown["Name servers"] == "9.9.9.9, 192.0.2.53"
@@ -189,7 +189,7 @@ def test_name_servers_and_host_name_are_shown_where_an_argument_has_them() -> No
 def test_the_network_namespace_is_shown_of_a_task_that_shares_one() -> None:
     task = running()
     fields = {**task.state.log_fields, "SOLO5_NETWORK_NAMESPACE": "/run/netns/shop"}
-    shared = replace(task, state=replace(task.state, log_fields=fields))
+    shared = task._replace(state=task.state._replace(log_fields=fields))
     assert dict(task_output.task_fields(shared, NOW))["Network"] == "namespace /run/netns/shop"
     assert task_output.task_json(shared)["network_namespace"] == "/run/netns/shop"
     assert "Network" not in dict(task_output.task_fields(task, NOW))

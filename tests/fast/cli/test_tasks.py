@@ -42,7 +42,7 @@ def test_ps_and_inspect_show_since_when_a_task_sleeps(solo5ctl: Solo5ctl) -> Non
     known = solo5ctl.engine.known[TaskName("web")]
     assert known.reservation is not None
     held = replace(known.reservation, idle_s=600)
-    known = replace(known, asleep=known.started + 60_000_000, reservation=held)
+    known = known._replace(asleep=known.started + 60_000_000, reservation=held)
     solo5ctl.engine.known[TaskName("web")] = known
     _, api, web = solo5ctl("ps").out.splitlines()
     assert ("  Asleep " in web, "  Up " in api) == (True, True)
@@ -52,7 +52,7 @@ def test_ps_and_inspect_show_since_when_a_task_sleeps(solo5ctl: Solo5ctl) -> Non
     assert shown["idle_s"] == 600
     assert shown["asleep_since"] == "2023-11-14T22:14:20.000000Z"
     assert "asleep_since" not in json.loads(solo5ctl("inspect", "--json", "api").out)[0]
-    solo5ctl.engine.known[TaskName("web")] = replace(known, asleep=0)
+    solo5ctl.engine.known[TaskName("web")] = known._replace(asleep=0)
     solo5ctl.engine.awake[TaskName("web")] = because = "its last packet was seen 7 s ago"
     assert f" Sleeps: after 600 s without a packet; {because}\n" in solo5ctl("inspect", "web").out
     assert json.loads(solo5ctl("inspect", "--json", "web").out)[0]["awake_because"] == because
@@ -90,11 +90,11 @@ def test_inspect_shows_a_dormant_task(solo5ctl: Solo5ctl) -> None:
     known = solo5ctl.engine.known[TaskName("web")]
     assert known.reservation is not None
     held = replace(known.reservation, idle_s=600, idle_stops=True)
-    solo5ctl.engine.known[TaskName("web")] = replace(known, reservation=held)
+    solo5ctl.engine.known[TaskName("web")] = known._replace(reservation=held)
     assert "   Ends: after 600 s without a packet\n" in solo5ctl("inspect", "web").out
     [runs] = json.loads(solo5ctl("inspect", "--json", "web").out)
     assert (runs["idle_action"], runs["phase"]) == ("stop", "running")
-    solo5ctl.engine.known[TaskName("old")] = replace(ended("old"), asleep=STARTED, reservation=held)
+    solo5ctl.engine.known[TaskName("old")] = ended("old")._replace(asleep=STARTED, reservation=held)
     assert " Status: Dormant " in solo5ctl("inspect", "old").out
     [waits] = json.loads(solo5ctl("inspect", "--json", "old").out)
     assert (waits["phase"], waits["dormant_since"]) == ("dormant", "2023-11-14T22:13:20.000000Z")

@@ -1,6 +1,5 @@
 """Orphans are found with their reason; resources that may have an owner are not."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ TASKS = pytest.mark.parametrize(
 @TASKS
 def test_a_task_of_nomads_is_an_orphan_when_its_allocation_is_removed(task: Task) -> None:
     fields = {**task.state.log_fields, "NOMAD_ALLOC_DIR": f"{ALLOCATION}/alloc"}
-    kept = {"units": (replace(task.state, log_fields=fields),), "outcomes": frozenset({WEB})}
+    kept = {"units": (task.state._replace(log_fields=fields),), "outcomes": frozenset({WEB})}
     assert found(**kept) == []
     assert found(**kept, missing_directories=frozenset({ALLOCATION})) == [
         f"task web: Nomad has removed its allocation ({ALLOCATION})"
@@ -95,7 +94,7 @@ def removed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def forgotten(machine: Machine, task: Task) -> None:
     fields = {**task.state.log_fields, "NOMAD_ALLOC_DIR": f"{ALLOCATION}/alloc"}
-    machine.units.loaded[task.state.unit] = replace(task.state, log_fields=fields)
+    machine.units.loaded[task.state.unit] = task.state._replace(log_fields=fields)
 
 
 async def test_nothing_is_woken_to_find_it(machine: Machine, runtime: Runtime) -> None:

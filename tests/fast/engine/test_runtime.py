@@ -103,7 +103,7 @@ async def test_what_runs_is_sampled_in_the_order_of_names_without_a_call_of_pid_
 async def test_waiting_ends_with_the_task(machine: Machine, runtime: Runtime, web: Task) -> None:
     async with Background(runtime.wait(WEB)) as waiting:
         assert not waiting.done()
-        machine.units.put(replace(web.state, frozen=True))
+        machine.units.put(web.state._replace(frozen=True))
         await yields()
         assert not waiting.done()
         machine.units.end(UNIT, MainCode.EXITED, 7)
@@ -120,7 +120,7 @@ async def test_waiting_for_a_task_that_is_removed_meanwhile_is_an_error(
             await waiting
     machine.units.put(web.state)
     async with Background(runtime.wait(WEB)) as waiting:
-        machine.units.put(replace(web.state, invocation="f" * 32))
+        machine.units.put(web.state._replace(invocation="f" * 32))
         with pytest.raises(NoSuchTaskError):  # another task of the same name
             await waiting
 
@@ -256,7 +256,7 @@ async def test_a_task_that_is_removed_while_it_is_stopped_has_ended_unknown_how(
     async with Background(runtime.stop(WEB)) as stopping:
         machine.units.vanish(UNIT)
         if another:
-            machine.units.put(replace(web.state, invocation="f" * 32))
+            machine.units.put(web.state._replace(invocation="f" * 32))
             machine.units.end(UNIT, MainCode.EXITED, 7)
         task = await stopping
     assert (task.phase, outcome_of(task).ending) == (Phase.ENDED, Ending.UNKNOWN)

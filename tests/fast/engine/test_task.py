@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import pytest
 from tests.support.fakes.tasks import STARTED, running
 
@@ -26,11 +24,11 @@ STATE = running().state
     ],
 )
 def test_a_units_state_is_one_word(active: ActiveState, frozen: bool, stalled: bool, expected: Phase) -> None:
-    assert phase(replace(STATE, active=active, frozen=frozen), hung=stalled) is expected
+    assert phase(STATE._replace(active=active, frozen=frozen), hung=stalled) is expected
 
 
 def test_a_task_has_the_state_of_its_unit() -> None:
-    task = Task(state=replace(STATE, log_fields=FIELDS), phase=Phase.RUNNING)
+    task = Task(state=STATE._replace(log_fields=FIELDS), phase=Phase.RUNNING)
     assert (task.name, task.started) == ("web", STARTED)
     assert (task.image, task.sha256, task.memory) == ("/srv/a b", "ab", 1024)
 
@@ -38,5 +36,5 @@ def test_a_task_has_the_state_of_its_unit() -> None:
 @pytest.mark.parametrize("memory", [None, "", "lots", "-1", "1e3", "²", "٣", "9" * 21, "9" * 5000])
 def test_what_the_unit_does_not_say_or_no_number_of_bytes_is_empty_or_zero(memory: str | None) -> None:
     fields = {} if memory is None else {"SOLO5_MEMORY": memory}
-    task = Task(state=replace(STATE, log_fields=fields), phase=Phase.RUNNING)
+    task = Task(state=STATE._replace(log_fields=fields), phase=Phase.RUNNING)
     assert (task.image, task.sha256, task.memory) == ("", "", 0)

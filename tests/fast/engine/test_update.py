@@ -128,9 +128,9 @@ async def test_an_update_in_the_moment_of_an_end_waits_for_what_becomes_of_the_t
 ) -> None:
     """solo5-networkd has ended it for idleness, or it was stopped; the record of its network follows."""
     running = machine.units.loaded[UNIT]
-    machine.units.put(replace(running, active=ActiveState.DEACTIVATING))
+    machine.units.put(running._replace(active=ActiveState.DEACTIVATING))
     async with Background(updater.ensure_runs()) as starting:
-        machine.units.put(replace(running, active=ActiveState.FAILED, main_pid=0))
+        machine.units.put(running._replace(active=ActiveState.FAILED, main_pid=0))
         await yields()
         assert not starting.done()
         if released:
@@ -174,7 +174,7 @@ async def test_a_task_that_is_removed_while_its_new_guest_is_watched_ends_the_up
         while update.SERVING not in report.seen:
             await yields(1)
         loaded = machine.units.loaded[UNIT]
-        machine.units.loaded[UNIT] = replace(loaded, active=ActiveState.INACTIVE, main_pid=0, started=0, ended=0)
+        machine.units.loaded[UNIT] = loaded._replace(active=ActiveState.INACTIVE, main_pid=0, started=0, ended=0)
         with pytest.raises(StoppedError, match="task web was stopped during its update"):
             await updating
     assert SECOND not in machine.units.loaded

@@ -5,7 +5,6 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import aclosing
-from dataclasses import replace
 
 import pytest
 from tests.support.fakes.background import Background, yields
@@ -46,7 +45,7 @@ async def test_lines_of_an_earlier_task_of_this_name_are_not_read(files: Files) 
     for text in ("earlier", "this"):
         files.write(text)
     files.earlier = 1
-    state = replace(STATE, started=1001)
+    state = STATE._replace(started=1001)
     assert await read(state=state) == await read(last=2, state=state) == [b"this"]
 
 
@@ -127,7 +126,7 @@ def test_a_run_has_its_exit_messages_after_the_clock_was_set_back(
     guests = files.others["guests"] = Files("guests")
     files.lines = [line("before", 4990, 60), line("set back", 1000, 90)]
     guests.lines = [line("before", 4990, 60), line("run", 5010, 80), line("set back", 1000, 90)]
-    state = replace(STATE, started=5000, main_start=main_start, log_fields={"SOLO5_LOG_NAMESPACE": "guests"})
+    state = STATE._replace(started=5000, main_start=main_start, log_fields={"SOLO5_LOG_NAMESPACE": "guests"})
     words = console.read_exit_messages(state)
     assert words.guest == said
     assert [text for text, _ in words.systemd] == said[1:], "PID 1 writes to the host's journal"

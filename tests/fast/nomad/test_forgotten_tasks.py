@@ -1,7 +1,6 @@
 """Which units are forgotten tasks of this agent; they are stopped with a proof, or after their grace period."""
 
 import logging
-from dataclasses import replace
 
 import pytest
 from tests.fast.nomad.agent import Agent, agent, agent_of_a_task
@@ -26,7 +25,7 @@ AGAIN.id += "0"
 def stranger(task: str = "another", alloc: str = "another", kind: UnitKind = UnitKind.SERVICE) -> UnitState:
     """Of the same agent, which keeps its allocations in /."""
     fields = {"NOMAD_ALLOC_ID": alloc, "NOMAD_TASK_NAME": task, "NOMAD_ALLOC_DIR": "/lost/alloc"}
-    return replace(running(LOST, kind=kind).state, log_fields=fields)
+    return running(LOST, kind=kind).state._replace(log_fields=fields)
 
 
 class Sweeper:
@@ -51,7 +50,7 @@ async def test_one_that_stays_unknown_for_the_grace_period_is_ended_and_logged(
     machine: Machine, caplog: pytest.LogCaptureFixture, kind: UnitKind
 ) -> None:
     async with agent_of_a_task() as nomad:
-        hung = replace(stranger(), task=TaskName("hung"), unit="solo5-task-hung.service", invocation="f")
+        hung = stranger()._replace(task=TaskName("hung"), unit="solo5-task-hung.service", invocation="f")
         machine.steps.errors[f"stop {hung.unit}"] = HostError("systemd did not finish StopUnit within 60 seconds.")
         machine.units.put(hung)
         machine.units.put(stranger(kind=kind))
@@ -71,7 +70,7 @@ async def test_one_that_stays_unknown_for_the_grace_period_is_ended_and_logged(
 
 async def test_one_that_has_ended_is_left_alone_where_outcomes_are_kept(machine: Machine) -> None:
     async with agent_of_a_task() as nomad:
-        machine.units.put(replace(stranger(), active=ActiveState.FAILED))
+        machine.units.put(stranger()._replace(active=ActiveState.FAILED))
         sweep = Sweeper(nomad)
         await sweep.sweep(tasks=False)
         assert len(machine.units.loaded) == 2
@@ -118,7 +117,7 @@ async def test_one_that_keeps_another_start_of_its_task_from_its_port_goes_at_on
     async with agent_of_a_task():
         monkeypatch.setattr(machine.networks, "reserve", reserved)
     async with agent() as nomad:
-        stranded = replace(stranger(), unit="solo5-task-of-another.service")
+        stranded = stranger()._replace(unit="solo5-task-of-another.service")
         machine.units.put(stranded)
         await nomad.start(AGAIN)
         assert {*machine.units.loaded} == {task_service(name_of(AGAIN.id)), stranded.unit}
@@ -155,7 +154,7 @@ HOME = "/var/lib/nomad/alloc"
 
 def unit(directory: str = f"{HOME}/3fa85f64/alloc", **fields: str) -> UnitState:
     own = {"NOMAD_ALLOC_ID": "3fa85f64", "NOMAD_TASK_NAME": "web", "NOMAD_ALLOC_DIR": directory}
-    return replace(running().state, log_fields=own | fields)
+    return running().state._replace(log_fields=own | fields)
 
 
 def config(alloc: str, task: str) -> wire.TaskConfig:

@@ -1,7 +1,6 @@
 """What the driver does by itself: cores, images, networks."""
 
 from contextlib import aclosing
-from dataclasses import replace
 
 import pytest
 from tests.fast.nomad.agent import Agent, agent, agent_of_a_task
@@ -148,7 +147,7 @@ async def test_a_plugin_that_lost_its_agent_ends_nothing(machine: Machine) -> No
         await begun(nomad)
         await yields(50)
         own = next(iter(machine.units.loaded.values()))
-        machine.units.put(replace(own, task=TaskName("next"), unit="solo5-task-next.service", invocation="f" * 32))
+        machine.units.put(own._replace(task=TaskName("next"), unit="solo5-task-next.service", invocation="f" * 32))
         await yields(300)
         assert len(machine.units.loaded) == 2
         async with aclosing(nomad.fingerprints()) as listening:

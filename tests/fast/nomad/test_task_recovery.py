@@ -1,7 +1,5 @@
 """A driver that is started anew takes its tasks up again: those that run, those that ended, and no others."""
 
-from dataclasses import replace
-
 import pytest
 from tests.fast.nomad.agent import Agent, agent
 from tests.fast.nomad.values import ALLOCATION, NAME, NOTHING, TASK_ID, UNIT, Fifos, port, task_config
@@ -63,7 +61,7 @@ async def test_the_removal_of_a_recovered_task_fails_with_a_reason_and_can_be_re
 async def test_another_run_under_the_same_name_is_not_adopted(
     machine: Machine, nomad: Agent, handle: wire.TaskHandle
 ) -> None:
-    machine.units.put(replace(machine.units.loaded[UNIT], invocation="f" * 32))
+    machine.units.put(machine.units.loaded[UNIT]._replace(invocation="f" * 32))
     with pytest.raises(NoSuchTaskError, match="systemd has no unit .* of invocation"):
         await nomad.recover(handle)
 

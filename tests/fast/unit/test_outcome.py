@@ -1,6 +1,6 @@
 """The outcome of each combination of unit properties and messages."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -27,23 +27,23 @@ ENDED = UnitState(
 
 
 def exited(status: int, result: str = "exit-code") -> UnitState:
-    return replace(ENDED, main_status=status, result="success" if status == 0 else result)
+    return ENDED._replace(main_status=status, result="success" if status == 0 else result)
 
 
 def killed(number: int, result: str = "signal", code: int = MainCode.KILLED) -> UnitState:
-    return replace(ENDED, main_code=code, main_status=number, result=result)
+    return ENDED._replace(main_code=code, main_status=number, result=result)
 
 
 def stop(state: UnitState) -> UnitState:
-    return replace(state, active_exit=state.main_exit - 1)
+    return state._replace(active_exit=state.main_exit - 1)
 
 
 def spt(state: UnitState) -> UnitState:
-    return replace(state, log_fields={"SOLO5_TENDER": "spt"})
+    return state._replace(log_fields={"SOLO5_TENDER": "spt"})
 
 
 def memory(state: UnitState, peak: int, limit: int = 64 * MIB) -> UnitState:
-    return replace(state, memory_peak=peak, memory_max=limit)
+    return state._replace(memory_peak=peak, memory_max=limit)
 
 
 def sent(name: str) -> UnitMessage:
@@ -158,7 +158,7 @@ ROWS = [
         for line, at_start in OCAML
     ),
     Row(
-        replace(exited(255), memory_max=16 << 20), Ending.GUEST_OUT_OF_MEMORY,
+        exited(255)._replace(memory_max=16 << 20), Ending.GUEST_OUT_OF_MEMORY,
         f"the guest ran out of its own memory: {OCAML[0][0]}", 255, guest=(OCAML[0][0],), code=255,
         futile="its runtime needs more memory than the 16 MiB of the task: raise it",
     ),
@@ -271,21 +271,21 @@ ROWS = [
     ),
     # systemd's
     Row(
-        replace(exited(203), active_exit=0), Ending.NOT_STARTED, "systemd could not execute the tender (203)", 126,
+        exited(203)._replace(active_exit=0), Ending.NOT_STARTED, "systemd could not execute the tender (203)", 126,
         code=203, futile="the unit or the host has to change",
     ),
     Row(
-        replace(exited(208), active_exit=0), Ending.NOT_STARTED,
+        exited(208)._replace(active_exit=0), Ending.NOT_STARTED,
         "not started again: its disk locks were released when its first run ended", 126, code=208,
         futile="remove the task, and start it with solo5ctl or Nomad",
     ),
     Row(
-        replace(exited(208), active_exit=50, main_start=60), Ending.NOT_STARTED,
+        exited(208)._replace(active_exit=50, main_start=60), Ending.NOT_STARTED,
         "not started again: its disk locks were released when its first run ended", 126, code=208,
         futile="remove the task, and start it with solo5ctl or Nomad", claim="it was active in an earlier run",
     ),
     Row(
-        replace(exited(226), active_exit=0), Ending.NOT_STARTED,
+        exited(226)._replace(active_exit=0), Ending.NOT_STARTED,
         "not started again: its image or a disk is gone; a private disk ends with its first run", 126, code=226,
         futile="remove the task, and start it with solo5ctl or Nomad",
     ),
@@ -300,23 +300,23 @@ ROWS = [
     ),
     Row(killed(6, "watchdog"), Ending.TIMED_OUT, "ended by systemd: watchdog (SIGABRT)", 134, signal=6),
     Row(
-        replace(ENDED, main_code=MainCode.NONE, started=0, result="resources"), Ending.NOT_STARTED,
+        ENDED._replace(main_code=MainCode.NONE, started=0, result="resources"), Ending.NOT_STARTED,
         "systemd could not set the unit up (resources)", 126,
     ),
     Row(
-        replace(ENDED, main_code=MainCode.NONE, started=0, result="success"), Ending.NOT_STARTED,
+        ENDED._replace(main_code=MainCode.NONE, started=0, result="success"), Ending.NOT_STARTED,
         "not started: its network could not be attached", 126,
     ),
     Row(
-        replace(ENDED, unit="web.service", main_code=MainCode.NONE, started=0, result="success"), Ending.NOT_STARTED,
+        ENDED._replace(unit="web.service", main_code=MainCode.NONE, started=0, result="success"), Ending.NOT_STARTED,
         "not started: its preparation has failed: systemctl status solo5-prepare@web.service", 126,
     ),
     Row(
-        replace(ENDED, main_code=MainCode.NONE), Ending.UNKNOWN,
+        ENDED._replace(main_code=MainCode.NONE), Ending.UNKNOWN,
         "ended; its unit was unloaded before its exit status could be read", 125,
     ),
     Row(
-        replace(ENDED, unit=task_scope(WEB), main_code=MainCode.NONE), Ending.UNKNOWN,
+        ENDED._replace(unit=task_scope(WEB), main_code=MainCode.NONE), Ending.UNKNOWN,
         "ended; exit status unknown: systemd does not reap the processes of a scope", 125,
     ),
 ]  # fmt: skip
@@ -348,7 +348,7 @@ ALONE = [
     stop(spt(killed(15))),
     stop(killed(1)),
     stop(killed(9)),
-    replace(ENDED, main_code=0),
+    ENDED._replace(main_code=0),
 ]
 WITH_MESSAGES = [exited(1), exited(3), killed(1), killed(9), spt(killed(15)), stop(spt(killed(11)))]
 

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 
 from tests.support.fakes.backends import Machine
@@ -94,7 +93,7 @@ class FakeRuntime(Runtime):
 
     async def tasks(self, *, ended: bool = True, reservations: bool = True) -> tuple[Task, ...]:
         found = [self.known[name] for name in await self.names(ended=ended)]
-        return tuple(task if reservations else replace(task, reservation=None) for task in found)
+        return tuple(task if reservations else task._replace(reservation=None) for task in found)
 
     async def endpoints(self) -> Mapping[TaskName, Endpoints]:
         found = {

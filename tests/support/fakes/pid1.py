@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 
 from tests.support.fakes.steps import Steps, step
 
@@ -49,8 +48,8 @@ class FakeUnits(Manager):
             made = self._made(unit)
             if self.job_result != "done":
                 code, status = self.ended_at_once
-                ended = replace(made, active=ActiveState.FAILED, main_code=code, main_status=status)
-                self.put(replace(ended, main_pid=0, control_group=""))
+                ended = made._replace(active=ActiveState.FAILED, main_code=code, main_status=status)
+                self.put(ended._replace(main_pid=0, control_group=""))
                 raise JobFailedError(unit.name, self.job_result)
             self.put(made)
         return made
@@ -80,7 +79,7 @@ class FakeUnits(Manager):
             self.forgotten += units
             for state in [self.loaded[unit] for unit in units if unit in self.loaded]:
                 if state.active is ActiveState.FAILED:
-                    self.put(replace(state, active=ActiveState.INACTIVE))
+                    self.put(state._replace(active=ActiveState.INACTIVE))
 
     ensure_started = step("require {}")
     begin = step("begin {}")
@@ -107,8 +106,8 @@ class FakeUnits(Manager):
                 self._begin_to_stop(unit)
                 raise JobCanceledError(f"{unit} was stopped before it was started again.")
             self.end(unit, MainCode.EXITED, 0)
-            again = replace(state, invocation=f"{state.invocation}-again", main_pid=state.main_pid + 1)
-            self.put(replace(again, active=ActiveState.ACTIVE))
+            again = state._replace(invocation=f"{state.invocation}-again", main_pid=state.main_pid + 1)
+            self.put(again._replace(active=ActiveState.ACTIVE))
 
     async def set_properties(self, slice_unit: str, properties: Sequence[Property]) -> None:
         async with self._steps.step(f"confine {slice_unit}"):
@@ -190,8 +189,7 @@ class FakeUnits(Manager):
         clean = (code, status) in ((MainCode.EXITED, 0), (MainCode.KILLED, 15), (MainCode.KILLED, 2))
         now = self._now()
         self.put(
-            replace(
-                state,
+            state._replace(
                 active=ActiveState.INACTIVE if clean or state.kind is UnitKind.SCOPE else ActiveState.FAILED,
                 result=result or ("success" if clean else "exit-code" if code == MainCode.EXITED else "signal"),
                 main_pid=0,
@@ -230,7 +228,7 @@ class FakeUnits(Manager):
         state = self.loaded.get(unit)
         if state is None or state.over:
             return
-        self.put(replace(state, active=ActiveState.DEACTIVATING, active_exit=self._now()))
+        self.put(state._replace(active=ActiveState.DEACTIVATING, active_exit=self._now()))
         if 15 in self.heeds:
             self.end(unit, MainCode.KILLED, 15)
 
@@ -244,7 +242,7 @@ class FakeUnits(Manager):
     def _freeze(self, unit: str, *, frozen: bool) -> None:
         if unit not in self.loaded:
             raise NoSuchTaskError(f"unit {unit} is not loaded.")
-        self.put(replace(self.loaded[unit], frozen=frozen))
+        self.put(self.loaded[unit]._replace(frozen=frozen))
 
     def _now(self) -> int:
         self._clock += 1
