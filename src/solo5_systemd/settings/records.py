@@ -1,6 +1,4 @@
-"""Records: frozen dataclasses or named tuples, whose fields are read from and written to plain, named values.
-
-How, follows from their annotations.
+"""Records: dataclasses or named tuples whose fields are read from and written to plain values, by their annotations.
 
 A plain value is a boolean, an integer, a text, a list of them, or a table, as TOML, JSON, HCL and D-Bus have them all.
 So each type is parsed and formatted here once, and a field that is added to a class is in each language. A key that the

@@ -69,7 +69,7 @@ TYPE_END_PROPERTIES = {
 """Properties to read of a unit that is over only: for running units they would double the cost of a listing."""
 
 
-class UnitState(NamedTuple):
+class UnitState(NamedTuple):  # as a dataclass, `ps` of 500 tasks takes 3 ms longer
     """The state of one task's unit.
 
     Times are in microseconds, 0 for "never": `started` and `ended` since the epoch, `main_start`, `main_exit` and
