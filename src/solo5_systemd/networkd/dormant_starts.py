@@ -109,9 +109,12 @@ class Activation:
             begin(self._core.tasks, self._start_once_read(task, reason))
 
     async def _start_once_read(self, task: TaskName, reason: str) -> None:
-        """Start a task whose FIFO was just made, which PID 1 opens a moment later; others do not wait for that."""
+        """Start a task whose FIFO was just made, which PID 1 opens a moment later; others do not wait for that.
+
+        PID 1 then empties it (FlushPending=), with what was written meanwhile: only after that it replies to a call.
+        """
         for _ in range(ATTEMPTS):
-            if self._core.units.is_read(task):
+            if self._core.units.is_read(task) and await self._core.units.over([task]):
                 self.start(task, reason)
                 return
             await asyncio.sleep(CHECK_INTERVAL_S / ATTEMPTS)

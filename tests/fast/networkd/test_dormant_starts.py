@@ -233,6 +233,27 @@ async def test_the_end_of_the_service_waits_for_no_start(monkeypatch: pytest.Mon
         assert A not in found._started
 
 
+class Emptying(Host):
+    """PID 1, which empties a FIFO that it has just opened, before it handles the next call."""
+
+    has_emptied = False
+
+    def start(self, task: TaskName) -> bool:
+        self.starts += self.has_emptied
+        return True
+
+    async def over(self, tasks: Sequence[TaskName]) -> Sequence[TaskName]:
+        self.has_emptied = True
+        return tasks
+
+
+async def test_the_first_start_is_not_lost_where_pid_1_has_not_emptied_the_fifo_yet() -> None:
+    host = Emptying(record=None)
+    async with activation(host) as found:
+        await found._start_once_read(A, "it has not run before")
+        assert host.starts == 1
+
+
 @pytest.mark.usefixtures("quick")
 async def test_a_start_that_left_no_lease_is_made_again() -> None:
     host = Host()
