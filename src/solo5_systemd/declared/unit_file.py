@@ -33,6 +33,9 @@ from solo5_systemd.unit.confinement import IMAGES
 from solo5_systemd.unit.tender import Parts, Tender
 from solo5_systemd.unit.translate import declared
 
+DEVICE_NODES = "/dev/"
+"""The beginning of the paths that DeviceAllow= takes (systemd.resource-control(5))."""
+
 DEVICES, ARGUMENTS = "SOLO5_DEVICES", "SOLO5_ARGUMENTS"
 """The variables with the tender's options, and with the guest's arguments: systemd splits both into words."""
 
@@ -239,7 +242,7 @@ def _service(declaration: Declaration, parts: Parts) -> Iterator[str]:
     reload = declaration.update.timeout + _RELOAD_MARGIN_S
     if reload > _START_TIMEOUT_S:  # the limit of ExecReload= as well
         yield f"TimeoutStartSec={reload:g}"
-    devices = (disk.path for disk in declaration.workload.disks if disk.path.startswith("/dev/"))
+    devices = (disk.path for disk in declaration.workload.disks if disk.path.startswith(DEVICE_NODES))
     yield from (f"DeviceAllow={_quoted(path)} rw" for path in devices)  # udev's names have escapes such as \x20
     yield from (str(line) for line in declaration.service)
 

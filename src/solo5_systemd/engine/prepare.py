@@ -10,6 +10,7 @@ from dataclasses import replace
 from solo5_systemd.base.declared_units import declared_service
 from solo5_systemd.base.errors import InvalidRequestError, Solo5Error, TakenError
 from solo5_systemd.base.names import task_service
+from solo5_systemd.declared.unit_file import DEVICE_NODES
 from solo5_systemd.declared.update_request import next_task
 from solo5_systemd.engine.backends import Backends
 from solo5_systemd.engine.facts import check_free, gather
@@ -20,7 +21,7 @@ from solo5_systemd.host.drop_ins import check_drop_ins
 from solo5_systemd.network.model import NicRequest, PortRequest, Reservation
 from solo5_systemd.network.remembered_addresses import LastRequest, declaration_digest, read_request, write_request
 from solo5_systemd.task.workload import Workload
-from solo5_systemd.unit.tender import Parts
+from solo5_systemd.unit.tender import Facts, Parts
 
 
 async def prepare_start(
@@ -40,7 +41,9 @@ async def prepare_start(
     """
     await check_free(backends, workload.name)
     check_drop_ins(declared_service(workload.name), declared=True)
-    planned = plan(workload, await gather(backends, workload))
+    facts = await gather(backends, workload)
+    _check_devices(workload, facts)
+    planned = plan(workload, facts)
     async with Undo() as undoing:
         steps = _Preparation(backends, planned, undoing, report)
         await steps.hold_image()
@@ -56,6 +59,19 @@ async def prepare_start(
         await backends.units.start_journald(steps.plan.log_namespace)
         await steps.attach()
         return replace(steps.plan, disks=bound), [*(backends.disks.descriptors(bound) if bound else ()), *locks]
+
+
+def _check_devices(workload: Workload, facts: Facts) -> None:
+    """Refuse a block device to which the unit, written before it was looked at, does not give the tender access."""
+    declared = {request.disk: request.path for request in workload.disks}
+    for disk in facts.disks:
+        path = declared[disk.disk]
+        if disk.device is not None and not path.startswith(DEVICE_NODES):
+            raise InvalidRequestError(
+                f"disk {disk.disk} is a block device at {path!r}: expected a path below {DEVICE_NODES}, since systemd "
+                "gives a unit access to no other.",
+                f"Write {disk.path!r}." if disk.path.startswith(DEVICE_NODES) else "",
+            )
 
 
 class _Preparation(Steps):
