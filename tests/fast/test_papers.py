@@ -23,6 +23,7 @@ SMALL = {
     "base/descriptors.py": "of the file descriptor store and of netlink sockets",
     "base/event_loop.py": "of locks, and of reads that verbs make without a loop",
     "base/journal_entry.py": "of the network service too, which imports nothing of `journal/`",
+    "base/vanishing_files.py": "of cgroups, processes and records in /run",
     "network/overview.py": "of networkd and `solo5ctl network`, whose records a start does not import",
     "network/use.py": "of `solo5ctl metrics`, which imports no settings of networks",
     "nomad/errors.py": "of both services of Nomad's",

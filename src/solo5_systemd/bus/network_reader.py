@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from solo5_systemd.base.event_loop import off_the_loop
 from solo5_systemd.base.names import TaskName
-from solo5_systemd.cgroup.hierarchy import read
+from solo5_systemd.base.vanishing_files import read
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -78,8 +78,7 @@ class NetworkReader(ABC):
 def read_problems() -> "Sequence[Problem]":
     """Return what only an operator can repair, of the last repairs; none where the file is missing or damaged."""
     try:
-        with open(f"{STATE}/repairs.json", "rb") as file:  # noqa: PTH123 - pathlib is imported late, too
-            document = json.loads(file.read())
+        document = json.loads(read(f"{STATE}/repairs.json") or b"")
     except (OSError, ValueError, RecursionError):
         return ()
     from solo5_systemd.network.endpoints import problems_of

@@ -11,8 +11,9 @@ from functools import cache
 
 from solo5_systemd.base.declared_units import declared_task, prepared_fields
 from solo5_systemd.base.names import INVOCATION_LINK, UNITS, UnitKind
+from solo5_systemd.base.vanishing_files import read
 from solo5_systemd.bus.peers import INTERFACES, UNIT, ListedUnit
-from solo5_systemd.cgroup.hierarchy import read, read_fields, unified, units, write_fields
+from solo5_systemd.cgroup.hierarchy import read_fields, unified, units, write_fields
 from solo5_systemd.task.log_fields import unescaped
 from solo5_systemd.unit.state import (
     TYPE_END_PROPERTIES,

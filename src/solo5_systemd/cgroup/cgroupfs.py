@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from solo5_systemd.base.declared_units import task_of
-from solo5_systemd.cgroup.hierarchy import read, unified, units
+from solo5_systemd.base.vanishing_files import read
+from solo5_systemd.cgroup.hierarchy import unified, units
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

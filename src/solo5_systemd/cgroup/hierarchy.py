@@ -1,6 +1,5 @@
 """The cgroups of units: their files and attributes. A cgroup may be removed at any moment."""
 
-import errno
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -12,30 +11,6 @@ from solo5_systemd.base.errors import InvalidRequestError
 from solo5_systemd.base.names import SLICE
 
 MOUNT = Path("/sys/fs/cgroup")
-
-READ_SIZE = 1 << 16
-"""Bytes of one read(2), which returns all of a cgroup's file: memory.stat, the largest, has some two thousand."""
-
-VANISHED = (errno.ENOENT, errno.ENODEV, errno.ESRCH, errno.EOPNOTSUPP)
-"""The errnos of a read where the cgroup was removed, or its controller is not enabled."""
-
-
-def read(path: str) -> bytes | None:
-    """Return the content of a file of a cgroup, or of a regular one; None for an errno of `VANISHED`."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:  # no `closing`, which takes longer than the read: a list of tasks reads four files of each
-            data = part = os.read(descriptor, READ_SIZE)
-            while len(part) == READ_SIZE:
-                part = os.read(descriptor, READ_SIZE)
-                data += part
-            return data
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        if error.errno in VANISHED:
-            return None
-        raise
 
 
 def unified() -> str:

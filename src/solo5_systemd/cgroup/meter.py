@@ -3,7 +3,7 @@
 import os
 import time
 
-from solo5_systemd.cgroup.hierarchy import READ_SIZE, VANISHED
+from solo5_systemd.base.vanishing_files import READ_SIZE, VANISHED
 from solo5_systemd.cgroup.usage import CPU, MEMORY, MEMORY_COUNTERS, Cpu, Memory, Usage, cpu, memory
 
 SETTLE_S = 5.0

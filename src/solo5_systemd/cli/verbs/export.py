@@ -10,7 +10,8 @@ from pathlib import Path
 
 from solo5_systemd.base.errors import InvalidRequestError, host_errors
 from solo5_systemd.base.names import DeviceName, Target, UnitKind, device_name, disk_name, task_name
-from solo5_systemd.cgroup.hierarchy import read, unified
+from solo5_systemd.base.vanishing_files import read
+from solo5_systemd.cgroup.hierarchy import unified
 from solo5_systemd.cli.context import CommandContext
 from solo5_systemd.cli.parser import Parser
 from solo5_systemd.declared.declaration import write_declaration
