@@ -27,7 +27,7 @@ from tests.machine.conftest import (
     sh,
     unit_property,
 )
-from tests.machine.declared import Declarations
+from tests.machine.declared import Declarations, status
 from tests.machine.records import attached
 
 from solo5_systemd.base.errors import StartError, TakenError
@@ -134,29 +134,31 @@ def test_loop_device_as_a_disk(run: Runner, disk: Path) -> None:
         assert of_file["use"] == f"attached to {Path(device).name}"
 
 
-@pytest.mark.vm  # partitions of a loop device have nodes
-@pytest.mark.long
 def test_loop_device_of_a_declared_task(declare: Declarations, disk: Path, tmp_path: Path) -> None:
-    link, elsewhere = Path("/dev/solo5 test"), tmp_path / "device"
-    words = "sector=2 write=looped read stay"
+    link, *refused = links = Path("/dev/solo5_test"), Path("/dev/solo5 test"), tmp_path / "device"
+    words = "Argument=sector=2 write=looped read stay"
     with attached(disk) as device:
         try:
-            for path in (link, elsewhere):
+            for path in links:
                 path.symlink_to(device)
-            unit = declare("web", f'Block="storage={link}"\nArgument={words}', image="disk.spt")
+            unit = declare("web", f"Block=storage={link}\n{words}", image="disk.spt")
             ok("systemctl", "start", unit)
             says("web", "sector 2: 'looped'")
             ok("systemctl", "stop", unit)
             ok("blockdev", "--flushbufs", device)
             assert disk.read_bytes()[2 * 512 :].startswith(b"looped\0")
-            declare("web", f"Block=storage={elsewhere}\nArgument={words}", image="disk.spt")
-            assert sh("systemctl", "start", unit).returncode == 1
-            refused = inspect("web")["outcome"]["sentence"]
-            assert f"disk storage is a block device at '{elsewhere}': expected a path below /dev/" in refused
+            for path in refused:
+                declare("web", f"Block=storage={path}\n{words}", image="disk.spt")
+                assert sh("systemctl", "start", unit).returncode == 1
+                sentence = f"disk storage is a block device at '{path}': expected a path below /dev/ without blanks"
+                assert sentence in status(unit)
         finally:
-            link.unlink()
+            for path in links:
+                path.unlink()
 
 
+@pytest.mark.vm  # partitions of a loop device have nodes
+@pytest.mark.long
 def test_what_shares_its_data_with_a_disk_in_use_is_in_use(run: Runner, disk: Path) -> None:
     """A loop device and what it is attached to, a partition and its disk; and what the kernel itself uses.
 

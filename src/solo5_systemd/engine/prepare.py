@@ -62,14 +62,17 @@ async def prepare_start(
 
 
 def _check_devices(workload: Workload, facts: Facts) -> None:
-    """Refuse a block device to which the unit, written before it was looked at, does not give the tender access."""
+    """Refuse a block device to which the unit, written before it was looked at, does not give the tender access.
+
+    systemd from 255 on executes no program of a unit with a blank in a path of DeviceAllow=.
+    """
     declared = {request.disk: request.path for request in workload.disks}
     for disk in facts.disks:
         path = declared[disk.disk]
-        if disk.device is not None and not path.startswith(DEVICE_NODES):
+        if disk.device is not None and (not path.startswith(DEVICE_NODES) or " " in path):
             raise InvalidRequestError(
-                f"disk {disk.disk} is a block device at {path!r}: expected a path below {DEVICE_NODES}, since systemd "
-                "gives a unit access to no other.",
+                f"disk {disk.disk} is a block device at {path!r}: expected a path below {DEVICE_NODES} without blanks, "
+                "since systemd gives a unit access to no other.",
                 f"Write {disk.path!r}." if disk.path.startswith(DEVICE_NODES) else "",
             )
 
