@@ -19,9 +19,14 @@ from tests.machine.declared import ETC
 AGAIN = 75
 PORT = 9000
 STATE = Path("/var/lib/reboots.json")
-SLOW = Path("/etc/systemd/system.conf.d"), Path("/etc/systemd/system/solo5-prepare@.service.d")
 PATIENCE_S = 600
-"""Seconds until all answer, on an emulated machine."""
+"""Seconds until all answer, on an emulated machine: fifty tenders at once take more than PID 1's default of 90 s, and as
+many preparations more than their 5 minutes."""
+
+LIMITS = {
+    Path("/etc/systemd/system.conf.d"): f"[Manager]\nDefaultTimeoutStartSec={PATIENCE_S}\n",
+    Path("/etc/systemd/system/solo5-prepare@.service.d"): f"[Service]\nTimeoutStartSec={PATIENCE_S}\n",
+}
 
 FILE = """\
 [Unikernel]
@@ -57,10 +62,7 @@ def _declare(count: int) -> None:
     for number, name in enumerate(names):
         text = FILE.format(image=GUESTS / "net.spt", port=PORT + number, number=number)
         (ETC / f"{name}.unikernel").write_text(text)
-    # PID 1 of an emulated machine beside others executes fifty tenders in more than its default of 90 s, and as many
-    # preparations at once in more than their 5 minutes.
-    limits = f"[Manager]\nDefaultTimeoutStartSec={PATIENCE_S}\n", f"[Service]\nTimeoutStartSec={PATIENCE_S}\n"
-    for directory, limit in zip(SLOW, limits, strict=True):
+    for directory, limit in LIMITS.items():
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "slow.conf").write_text(limit)
     ok("systemctl", "daemon-reload")

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -33,6 +34,14 @@ class Program:
     def do(self, commands: Sequence[str]) -> None:
         for command in commands:
             ok("sh", "-ec", command)
+
+    @contextmanager
+    def ending(self) -> Iterator[None]:
+        """Undo what it has done, after the block."""
+        try:
+            yield
+        finally:
+            self.do(self.last)
 
 
 @pytest.fixture

@@ -83,7 +83,7 @@ def test_a_program_that_forwards_for_its_guests_does_not_notice_us(
     """In either order, on a host that did not forward; until then, and if it ends, nothing passes between others."""
     assert FORWARD.read_text() == "0\n"
     machine.expected.append(r"net.ipv4.conf.\*.forwarding was not 1")
-    try:
+    with program.ending():
         if first == "theirs":
             program.do(program.first)
         guest = Guest(run, outside)
@@ -108,8 +108,6 @@ def test_a_program_that_forwards_for_its_guests_does_not_notice_us(
             ok("solo5ctl", "rm", "--force", guest.name)
             eventually(lambda: "table ip solo5" not in ok("nft", "list", "tables"), "our networks are down")
             assert theirs.reaches_outside(), "ours has not switched forwarding off"
-    finally:
-        program.do(program.last)
 
 
 def test_what_forwards_on_its_link_alone_does_not_notice_us(machine: Machine, outside: Outside, run: Runner) -> None:

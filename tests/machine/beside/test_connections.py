@@ -25,18 +25,15 @@ def test_a_connection_is_held_through_all_that_a_daemon_does(
 ) -> None:
     """It pauses where the start closes the way, until the command that doctor has is executed."""
     run("net.hvt", IPV4, GATEWAY, options=("-p", f"{PORT}:7", "-p", f"{PORT}:7/udp"))
-    try:
-        with traffic(outside, outside.here, PORT, patience=1) as flow:
+    with program.ending(), traffic(outside, outside.here, PORT, patience=1) as flow:
+        flow.goes_on()
+        program.do(program.first)
+        if doctor()["verdict"] != "ok":
+            ok("sh", "-ec", remedy())
+        flow.goes_on()
+        for command in program.again:
+            program.do([command])
             flow.goes_on()
-            program.do(program.first)
-            if doctor()["verdict"] != "ok":
-                ok("sh", "-ec", remedy())
-            flow.goes_on()
-            for command in program.again:
-                program.do([command])
-                flow.goes_on()
-            print(f"{program.name}: {flow.tally()}")
-            before = flow.tally().lost
-            assert flow.tally().lost == before, "datagrams come back again, too"
-    finally:
-        program.do(program.last)
+        print(f"{program.name}: {flow.tally()}")
+        before = flow.tally().lost
+        assert flow.tally().lost == before, "datagrams come back again, too"

@@ -82,7 +82,7 @@ ORDERS = [*((program, "before") for program in (*DAEMONS, *COMMANDS)), *((progra
 def test_what_doctor_advises_opens_all_ways_for_good(
     machine: Machine, outside: Outside, run: Runner, program: Program, order: str
 ) -> None:
-    try:
+    with program.ending():
         if order == "before":
             program.do(program.first)
         guest = Guest(run, outside)
@@ -102,8 +102,6 @@ def test_what_doctor_advises_opens_all_ways_for_good(
         for command in program.again if order == "before" else []:  # its rules are the same in both
             program.do([command])
             assert (guest.ways(), doctor()["verdict"]) == (WAYS, "ok"), command
-    finally:
-        program.do(program.last)
 
 
 IP6TABLES = Program(
@@ -143,7 +141,7 @@ def test_what_doctor_advises_opens_ipv6_for_good(
         return ping and outside.udp(HERE, 5307, "hello") == "hello"
 
     eventually(is_open, f"{name} is reached by IPv6")
-    try:
+    with program.ending():
         program.do(program.first)
         assert doctor()["verdict"] == "limited"
         ok("sh", "-ec", remedy())
@@ -151,8 +149,6 @@ def test_what_doctor_advises_opens_ipv6_for_good(
         for command in program.again:
             program.do([command])
             assert (doctor()["verdict"], is_open()) == ("ok", True), command
-    finally:
-        program.do(program.last)
 
 
 @pytest.fixture
@@ -167,7 +163,7 @@ def test_what_doctor_advises_opens_the_addresses_of_a_routed_network_for_good(
     machine: Machine, outside: Outside, run: Runner, program: Program
 ) -> None:
     """Rules for published ports alone are not enough."""
-    try:
+    with program.ending():
         program.do(program.first)
         guest = address(web(run))
         outside.ok("ip", "route", "replace", guest, "via", outside.here)
@@ -181,8 +177,6 @@ def test_what_doctor_advises_opens_the_addresses_of_a_routed_network_for_good(
         for command in ("true", *program.again):
             program.do([command])
             assert (doctor()["verdict"], is_open()) == ("ok", True), command
-    finally:
-        program.do(program.last)
 
 
 @pytest.fixture
@@ -196,12 +190,10 @@ def served(cleared: None, place: Files) -> str:
 def test_a_service_of_the_host_that_a_network_opens_is_opened_there_as_well(
     machine: Machine, served: str, run: Runner, program: Program
 ) -> None:
-    try:
+    with program.ending():
         program.do(program.first)
         web(run, f"--send={served}:9999")
         assert heard(served, 9999, 2) == ""
         ok("sh", "-ec", remedy())
         eventually(lambda: heard(served, 9999, 2).startswith("10.99.0."), "datagrams of the guest arrive")
         assert doctor()["verdict"] == "ok"
-    finally:
-        program.do(program.last)
