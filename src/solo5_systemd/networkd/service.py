@@ -138,9 +138,11 @@ class Networkd:
                 raise
         self._sleep.expect(task)
         self._activation.attached(task)
-        for port in await self._writer.run(self._state.host.absent_addresses, task):
-            text = f"port {show_port(port)} is not reachable yet: this host has no address {port.host_ip}"
-            log_about(service_of(task), text, priority=NOTICE)
+        record = self._state.host.leases.get(task)
+        if record is not None and any(port.host_ip for port in record.reservation.ports):
+            for port in await self._writer.run(self._state.host.absent_addresses, record.reservation.ports):
+                text = f"port {show_port(port)} is not reachable yet: this host has no address {port.host_ip}"
+                log_about(service_of(task), text, priority=NOTICE)
 
     async def _move_ports(self, source: str, target: str) -> None:
         old, new = task_name(source), task_name(target)

@@ -115,11 +115,9 @@ class NetworkState:
             self._log_remembered(reservation)
         return record
 
-    def absent_addresses(self, task: TaskName) -> Sequence[PortRequest]:
-        """Return the ports of a task at an address that the host does not have yet, where no client reaches them."""
-        held = self.leases.get(task)
-        ports = [port for port in held.reservation.ports if port.host_ip] if held else []
-        return absent(ports, self.links.routes.addresses((4, 6))) if ports else ()
+    def absent_addresses(self, ports: Iterable[PortRequest]) -> Sequence[PortRequest]:
+        """Return those of a task's ports at an address that the host does not have yet: no client reaches them."""
+        return absent(ports, self.links.routes.addresses((4, 6)))
 
     def _log_remembered(self, reservation: Reservation) -> None:
         """Log an address that another, declared task had last: it was requested by value, or the network is full."""
