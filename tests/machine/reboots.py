@@ -20,8 +20,7 @@ AGAIN = 75
 PORT = 9000
 STATE = Path("/var/lib/reboots.json")
 PATIENCE_S = 600
-"""Seconds until all answer, on an emulated machine: fifty tenders at once take more than PID 1's default of 90 s, and as
-many preparations more than their 5 minutes."""
+"""Seconds until all answer: on an emulated machine, fifty at once take more than the 90 s and 5 minutes of units."""
 
 LIMITS = {
     Path("/etc/systemd/system.conf.d"): f"[Manager]\nDefaultTimeoutStartSec={PATIENCE_S}\n",
