@@ -114,8 +114,10 @@ class Activation:
         PID 1 then empties it (FlushPending=), with what was written meanwhile: only after that it replies to a call.
         """
         for _ in range(ATTEMPTS):
-            if self._core.units.is_read(task) and await self._core.units.over([task]):
-                self.start(task, reason)
+            if self._core.units.is_read(task):
+                await self._core.units.over([task])
+                if self._host.leases.get(task) is None:  # else it was started meanwhile
+                    self.start(task, reason)
                 return
             await asyncio.sleep(CHECK_INTERVAL_S / ATTEMPTS)
 

@@ -36,6 +36,7 @@ class Host:
         self.record = record
         self.reads = self.has_file = self.is_emptied = True
         self.starts, self.done = 0, list[str]()
+        self.meanwhile: LeaseRecord | None = None
         self.on_hold: Callable[[], None] = lambda: None
         self.asked: list[TaskName] = []
         self.networks = {LEASE.network: SimpleNamespace(bridge=LEASE.bridge)}
@@ -76,6 +77,7 @@ class Host:
         return [True]
 
     async def over(self, tasks: Sequence[TaskName]) -> Sequence[TaskName]:
+        self.record = self.record or self.meanwhile
         self.is_emptied = True  # PID 1 empties a FIFO that it has just opened, before it handles the next call
         return tasks
 
@@ -234,12 +236,14 @@ async def test_the_end_of_the_service_waits_for_no_start(monkeypatch: pytest.Mon
         assert A not in found._started
 
 
-async def test_the_first_start_is_not_lost_where_pid_1_has_not_emptied_the_fifo_yet() -> None:
+@pytest.mark.parametrize("meanwhile", [None, RUNS])
+async def test_the_first_start_is_neither_lost_nor_made_twice(meanwhile: LeaseRecord | None) -> None:
+    """PID 1 has not emptied the FIFO yet, and starts the task for another reason meanwhile, or not."""
     host = Host(record=None)
-    host.is_emptied = False
+    host.is_emptied, host.meanwhile = False, meanwhile
     async with activation(host) as found:
         await found._start_once_read(A, "it has not run before")
-        assert host.starts == 1
+        assert host.starts == (meanwhile is None)
 
 
 @pytest.mark.usefixtures("quick")
