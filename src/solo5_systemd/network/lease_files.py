@@ -276,9 +276,5 @@ def _read(paths: Iterable[str], parse: Callable[[Fields], T], *, removes_damaged
 def _write(path: str, content: dict[str, Any]) -> None:
     directory = path.rpartition("/")[0]
     with host_errors(f"{path} cannot be written", f"`df {directory}` shows the free space."):
-        text = json.dumps(content)
-        try:
-            replace_file(path, text)
-        except FileNotFoundError:
-            os.makedirs(directory, exist_ok=True)  # noqa: PTH103
-            replace_file(path, text)
+        os.makedirs(directory, exist_ok=True)  # noqa: PTH103
+        replace_file(path, json.dumps(content))
