@@ -86,7 +86,7 @@ def running(owner: Owner) -> Iterator[None]:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_text(text)
                 stack.callback(file.unlink)
-        stack.callback(owner.program.do, owner.program.last)
+        stack.enter_context(owner.program.ending())
         owner.program.do(owner.program.first)
         owner.program.do(owner.made)
         stack.callback(owner.program.do, owner.unmade)
